@@ -25,6 +25,7 @@ from runtime.assembly.distinct_places import ANOTHER, RESULTS, check_distinct, i
 from runtime.model.checkpoint import SHARED, Checkpoint
 from runtime.model.errors import Damaged, SamzaError
 from runtime.model.metrics import RunMetrics
+from runtime.model.urls import check_is_text
 from runtime.ports.commits import Commit
 from runtime.ports.connectors import ConnectedSink, ConnectedSource, PulledSource, PushedSource, TransactionalSink
 from runtime.ports.environment import Environment, LiveEnvironment, typed
@@ -45,10 +46,11 @@ from runtime.reading.origin import Origin
 from runtime.reading.reader import Reader
 from runtime.systems.connectors.inbox import Inbox, PulledInput, PulledTopic
 from runtime.systems.connectors.outbox import CutBackSink, Outbox, is_outbox_of, refusals_of
-from runtime.systems.connectors.schemes import connected_sink, connected_source
+from runtime.systems.connectors.schemes import connected_sink, connected_source, is_connected
 from runtime.systems.files.csv_files import CsvFiles
 from runtime.systems.files.places.locations import local_path, needs_pyarrow
 from runtime.systems.files.places.tables import check_read_anywhere, check_written_anywhere, into_table, is_frame
+from runtime.systems.host.locks import mark_writer, writer_of
 from runtime.systems.kafka.client.topic import topic_of
 from runtime.systems.memory.lists import ListSink
 
@@ -79,6 +81,7 @@ class Bindings:
         self._topics: dict[str, str] = {}
         self._limits: dict[str, Limit] | None = None
         self._occupied: set[str] = set()
+        self._paths: dict[str, Path] = {}
         self._partitions: dict[str, int] = {}
         self._held: Mapping[str, int] = {}
         self._counted: dict[str, int] = {}
@@ -97,6 +100,9 @@ class Bindings:
         check_distinct(graph, bind, str(environment))
         try:
             for name, what in bind.items():
+                # A file that is read may have any name: nothing notes it.
+                if isinstance(what, str | Path) and (name not in read or is_connected(what)):
+                    check_is_text(what)
                 if name in read:
                     connected = connected_source(what) if isinstance(what, str) else what
                     if isinstance(connected, PushedSource):
@@ -121,17 +127,27 @@ class Bindings:
     def recover_outputs(self, positions: Mapping[str, int], generation: int) -> dict[str, int]:
         """Take bound outputs back to what was committed, and return all positions; raises SamzaError.
 
-        A file that has something in it and is not of this application's making is left alone. Sinks that rows are
-        delivered to are claimed for a generation, and are given what they have not yet.
+        A file that has something in it and is not of this application's making is left alone, and so is an empty one
+        that another application writes. Sinks that rows are delivered to are claimed for a generation, and are given
+        what they have not yet.
         """
         for stream, place in self.places.items():
-            if place not in positions and stream in self._occupied:
+            if place in positions:
+                continue
+            if stream in self._occupied:
                 raise SamzaError(
                     f"{place.partition('=')[2]} has something in it that this app did not write; remove it, or bind "
                     f"{stream!r} to another path"
                 )
+            if stream in self._paths and (writer := writer_of(self._paths[stream])) not in ("", self._app):
+                raise SamzaError(
+                    f"{self._paths[stream]} is what the app {writer!r} writes, and an app has its outputs alone; bind "
+                    f"{stream!r} to another path, or remove it where {writer!r} writes it no more"
+                )
         for stream, sink in self.sinks.items():
             sink.recover(positions.get(self.places[stream], 0))
+        for path in self._paths.values():
+            mark_writer(path, self._app)
         found = {**positions, **{place: positions.get(place, 0) for place in self.places.values()}}
         for outbox in self.outboxes.values():
             # Drawn anew where the application has never written there, or begins anew: a sink tells by that whether
@@ -549,7 +565,8 @@ class Bindings:
         into = into_table(what)
         if into is not None or isinstance(what, str | Path | CsvFiles):
             path = local_path(str(what if into is None else into))
-            self.places[stream] = f"{stream}={path.absolute()}"
+            check_is_text(path.absolute())
+            self.places[stream], self._paths[stream] = f"{stream}={path.absolute()}", path
             if path.exists() and (any(path.iterdir()) if path.is_dir() else path.stat().st_size):
                 self._occupied.add(stream)
 

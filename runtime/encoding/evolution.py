@@ -33,6 +33,7 @@ from runtime.encoding.record_types import (
     is_typed_dict,
     made,
     records_within,
+    required_keys,
     tag_of,
     tags_inside,
     values_of,
@@ -620,7 +621,7 @@ def _mapping(value: Mapping[object, object], hint: object, where: str, part: Par
 def _typed_dict(value: object, hint: Any, where: str, part: Part) -> object:
     if not isinstance(value, dict):
         raise _misfit(value, hint, where)
-    missing = hint.__required_keys__ - value.keys()
+    missing = required_keys(hint) - value.keys()
     if missing:
         raise SerdeError(f"{where} was stored without {sorted(missing)}, which {hint.__qualname__} requires now")
     hints = hints_of(hint)

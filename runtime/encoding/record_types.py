@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 import re
 import sys
+import typing
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -19,7 +20,9 @@ from typing import (
     Any,
     ClassVar,
     NamedTuple,
+    NotRequired,
     Protocol,
+    Required,
     TypeGuard,
     TypeVar,
     cast,
@@ -36,6 +39,8 @@ from runtime.model.errors import SerdeError
 
 T = TypeVar("T")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_OF_A_KEY = (Annotated, Required, NotRequired, getattr(typing, "ReadOnly", Required))
+"""What is said around the type of a key of a TypedDict; the last is known from Python 3.13 on."""
 PLAIN_TYPES = (int, float, str, bytes, bool, type(None))
 BUILT_IN = (
     *(dict, list, set, frozenset, tuple, str, bytes, bytearray, int, float, complex),
@@ -261,6 +266,24 @@ def is_typed_dict(hint: object) -> bool:
     return isinstance(hint, type) and issubclass(hint, dict) and hasattr(hint, "__required_keys__")
 
 
+def required_keys(hint: Any) -> frozenset[str]:
+    """Return the keys that a TypedDict requires; Python does not see what is said of one where annotations are text.
+
+    >>> from typing import NotRequired, TypedDict
+    >>> sorted(required_keys(TypedDict("Card", {"n": int, "note": "NotRequired[str]"})))
+    ['n']
+    """
+    required = set(hint.__required_keys__)
+    for name, one in hints_of(hint).items():
+        while (origin := get_origin(one)) in _OF_A_KEY:
+            if origin is Required:
+                required.add(name)
+            elif origin is NotRequired:
+                required.discard(name)
+            one = get_args(one)[0]
+    return frozenset(required)
+
+
 def with_parameters(hint: Any, given: Mapping[object, object]) -> Any:
     """Return a declared type with what is given for its parameters in their places.
 
@@ -351,7 +374,7 @@ def _named_type(hint: Any) -> str:
     if not is_typed_dict(hint):
         return f"{hint!r}={', '.join(map(_type_by_name, _said_by(hint)))}"
     told = [f"{name}:{_type_by_name(one)}" for name, one in sorted(hints_of(hint).items())]
-    return f"{hint!r}={{{', '.join(told)}}} {sorted(hint.__required_keys__)}"
+    return f"{hint!r}={{{', '.join(told)}}} {sorted(required_keys(hint))}"
 
 
 def _type_by_name(hint: object) -> str:

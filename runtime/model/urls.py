@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from runtime.model.errors import SamzaError
+
 _URL = re.compile(r"((?:[a-z]+:)?([a-z][a-z0-9+.-]*)://)(.*)", re.IGNORECASE | re.DOTALL)
 _HOST = re.compile(r"([^/?@:\[]*|\[[^\]]*\])(:\d+)?(?=[/?]|$)")
 _OPTIONS = re.compile(r"\?[\w.-]+=.*", re.DOTALL)
@@ -35,6 +37,22 @@ def shown_file(url: str) -> str:
     """
     is_of_web, found = _without_user(url)
     return found.partition("?")[0] if is_of_web else found
+
+
+def check_is_text(place: object) -> None:
+    r"""Raise SamzaError where the name of a file, directory or URL is no UTF-8: runs note it in what they keep.
+
+    >>> check_is_text("caf\udce9.jsonl")
+    Traceback (most recent call last):
+        ...
+    runtime.model.errors.SamzaError: 'caf\udce9.jsonl' is no UTF-8, in which its name would be noted: rename it
+    """
+    try:
+        str(place).encode()
+    except UnicodeEncodeError:
+        raise SamzaError(
+            f"{shown_url(str(place))!a} is no UTF-8, in which its name would be noted: rename it"
+        ) from None
 
 
 def secrets_in(text: str) -> list[str]:

@@ -654,3 +654,14 @@ def test_an_option_that_postgres_does_not_know_is_named_and_no_secret() -> None:
         with pytest.raises(SamzaError, match=r"kye is no option of Postgres.*&key=id") as caught:
             at(url)
         assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "duckdb"])
+def test_a_url_without_the_slashes_of_a_path_names_no_folder(scheme: str) -> None:
+    told = rf"{scheme}:/data/shop.db.* names no file: write {scheme}:///shop.db where it is relative"
+    with pytest.raises(SamzaError, match=told):
+        connected_sink(f"{scheme}:/data/shop.db?table=orders")
+    with pytest.raises(SamzaError, match=told):
+        connected_source(f"{scheme}:/data/shop.db?table=orders&by=id")
+    with pytest.raises(SamzaError, match=told):
+        connectors.table_rows(f"{scheme}:/data/shop.db?table=orders&key=id", dict)

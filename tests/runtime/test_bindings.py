@@ -1,10 +1,13 @@
 """Files bound in the place of streams: exactly once, and never over what is not ours."""
 
 import asyncio
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
 from planner.model.errors import PlanError
 from runtime.assembly.bindings import Bindings
@@ -14,7 +17,7 @@ from runtime.systems.files import record_files
 from runtime.systems.files.record_files import RecordFile
 from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.systems.memory.lists import ListSource
-from samza_dsl import App, count, daily, dead_letter, testing
+from samza_dsl import App, Options, count, daily, dead_letter, testing
 
 
 @pytest.fixture
@@ -273,3 +276,126 @@ def test_a_stream_that_was_deleted_since_is_told_by_its_name(app):
     bindings = Bindings(MemoryEnvironment(), app.graph(), {})
     with pytest.raises(Damaged, match=r"stream 'numbers' is gone.*samza-dsl reset doubling"):
         bindings.partitions("numbers")
+
+
+KINDS = ["o.jsonl", "o.csv", "o.avro", "o.jsonl.gz", "o.parquet", "o.arrow"]
+
+
+class Row(Struct):
+    n: int
+
+
+def writes(name, seen=lambda n: None):
+    """Return an application that writes rows in commits of few, and what else is done at each of them."""
+    app = App(name, Options(batch_records=10, commit_interval_ms=1))
+    app.input("numbers", value=int).map(lambda n: (seen(n), Row(n))[1]).send_to(app.output("rows", value=Row))
+    return app
+
+
+@pytest.mark.parametrize("other", ["data", "elsewhere"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_applications_do_not_begin_on_one_output(kind, other, tmp_path):
+    out = tmp_path / kind
+    writes("first").run(tmp_path / "data", bind={"numbers": [], "rows": out})
+    with pytest.raises(SamzaError, match=f"{kind} is what the app 'first' writes.*bind 'rows' to another path"):
+        writes("second").run(tmp_path / other, bind={"numbers": [1], "rows": out})
+    writes("first").run(tmp_path / "data", bind={"numbers": [2], "rows": out})
+    read_again = App("reader")
+    read_again.input("rows", value=Row).sink(lambda row: seen.append(row.n))
+    seen = []
+    read_again.run(MemoryEnvironment(), bind={"rows": out})
+    assert seen == [2]
+
+
+def test_what_is_removed_is_no_output_of_another_application_any_more(tmp_path):
+    out = tmp_path / "o.jsonl"
+    writes("first").run(tmp_path / "data", bind={"numbers": [], "rows": out})
+    out.unlink()
+    writes("second").run(tmp_path / "data", bind={"numbers": [1], "rows": out})
+    assert read(out) == [{"n": 1}]
+
+
+def test_where_a_file_system_keeps_no_marks_outputs_are_written_all_the_same(tmp_path, monkeypatch):
+    def unsupported(*said):
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(os, "setxattr", unsupported)
+    monkeypatch.setattr(os, "getxattr", unsupported)
+    out = tmp_path / "o.jsonl"
+    writes("first").run(tmp_path / "data", bind={"numbers": [1], "rows": out})
+    assert read(out) == [{"n": 1}]
+
+
+def adds(out):
+    with out.open("ab") as file:
+        file.write(b'"theirs"\n')
+
+
+@pytest.mark.parametrize("done", [adds, Path.unlink, lambda out: os.truncate(out, 3)], ids=["adds", "removes", "cuts"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("o.parquet", "o.arrow")])
+def test_what_another_program_does_to_an_output_meanwhile_ends_the_run(kind, done, tmp_path):
+    out, after = tmp_path / kind, []
+
+    def seen(n):
+        if n == 500:
+            done(out)
+            after.append(out.read_bytes() if out.exists() else None)
+
+    with pytest.raises(Damaged, match=f"{kind} (is gone|has .* bytes).*another program writes to it"):
+        writes("first", seen).run(tmp_path / "data", bind={"numbers": [*range(1_000)], "rows": out})
+    assert [out.read_bytes() if out.exists() else None] == after
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_a_part_of_another_program_ends_the_run(kind, tmp_path):
+    out = tmp_path / f"o.{kind}"
+
+    def seen(n):
+        if n == 500:
+            last = max(out.iterdir())
+            number = int(last.stem.removeprefix("part-"))
+            for ahead in range(1, 4):
+                (out / f"part-{number + ahead:06}.{kind}").write_bytes(b"theirs")
+
+    with pytest.raises(Damaged, match="is there, and this run has not written it: another program writes to"):
+        writes("first", seen).run(tmp_path / "data", bind={"numbers": [*range(1_000)], "rows": out})
+    assert [one for one in out.iterdir() if one.read_bytes() == b"theirs"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_cut_off_behind_the_last_commit_is_told(kind, tmp_path, caplog):
+    out = tmp_path / kind
+    writes("first").run(tmp_path / "data", bind={"numbers": [1], "rows": out})
+    writes("first").run(tmp_path / "data", bind={"numbers": [1, 2], "rows": out})
+    assert "more than its last commit" not in caplog.text
+    if out.is_dir():
+        (out / f"part-000007{out.suffix}").write_bytes(b"theirs")
+    else:
+        adds(out)
+    writes("first").run(tmp_path / "data", bind={"numbers": [1, 2, 3], "rows": out})
+    assert f"{out} has " in caplog.text
+    assert "more than its last commit had written" in caplog.text
+
+
+ODD = os.fsdecode(b"caf\xe9")
+
+
+@pytest.mark.parametrize("what", ["rows.jsonl", "rows.csv", "rolling:rows", "sqlite:///rows.db?table=rows"])
+def test_an_output_whose_name_is_no_text_is_refused(what, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SamzaError, match=r"'.*caf\\udce9.*' is no UTF-8, in which its name would be noted: rename it"):
+        writes("first").run(tmp_path / "data", bind={"numbers": [1], "rows": what.replace("rows", ODD, 1)})
+
+
+def test_an_input_that_is_followed_and_a_data_directory_have_names_that_are_text(tmp_path):
+    with pytest.raises(SamzaError, match="is no UTF-8"):
+        writes("first").run(tmp_path / "data", bind={"numbers": f"growing:{tmp_path / ODD}/*.jsonl"})
+    with pytest.raises(SamzaError, match="is no UTF-8"):
+        writes("first").run(tmp_path / ODD, bind={"numbers": [1]})
+
+
+def test_a_file_that_is_read_may_have_any_name(tmp_path):
+    (tmp_path / ODD).with_suffix(".jsonl").write_text("1\n")
+    out = tmp_path / "rows.jsonl"
+    writes("first").run(tmp_path / "data", bind={"numbers": (tmp_path / ODD).with_suffix(".jsonl"), "rows": out})
+    assert read(out) == [{"n": 1}]

@@ -7,6 +7,7 @@ import itertools
 import operator
 import sys
 import types
+import typing
 from typing import Any, Generic, NamedTuple, NewType, TypeVar
 
 import attrs
@@ -310,3 +311,23 @@ def test_a_mapping_of_a_class_of_its_own_has_what_it_had_when_it_is_widened():
         found = Evolving().decode(data).of
         assert (found, type(found)) == (value, type(value))
         assert all(type(one) is float for one in found.values())
+
+
+@pytest.mark.parametrize("total", [True, False])
+@pytest.mark.parametrize("said", ["as types", "as text"])
+@pytest.mark.parametrize("rule", ["{}", "NotRequired[{}]", "Required[{}]", "Annotated[NotRequired[{}], 'why']"])
+def test_a_key_that_was_not_there_is_read_just_where_it_is_not_required(rule, said, total):
+    source = f"class Said(TypedDict, total={total}):\n    a: Required[int]\n    b: {rule.format('int')}\n"
+    if said == "as text":
+        source = "from __future__ import annotations\n" + source
+    names = {name: getattr(typing, name) for name in ("TypedDict", "NotRequired", "Required", "Annotated")}
+    exec(source, vars(HERE) | names | {"__name__": __name__}, made := {})
+    vars(HERE).update({name: names[name] for name in ("NotRequired", "Required", "Annotated")})
+    stored = Evolving().encode({"a": 1})
+    held = Declared(put(made["Said"]))
+    is_required = rule == "Required[{}]" or (rule == "{}" and total)
+    if is_required:
+        with pytest.raises(SerdeError, match=r"was stored without \['b'\], which Said requires now"):
+            held.decode(stored)
+    else:
+        assert held.decode(stored) == {"a": 1}

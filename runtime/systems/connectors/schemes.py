@@ -265,9 +265,14 @@ def _pace_apart(url: str) -> tuple[str, dict[str, Any]]:
 def _file(url: str) -> str:
     """Return the path in a URL: behind three slashes it is relative, as SQLAlchemy has it, behind four absolute.
 
-    Raises SamzaError where more is said than the path, which would be another file.
+    Raises SamzaError where more is said than the path, which would be another file, and where slashes are missing.
     """
-    scheme, _, rest = url.partition("://")
+    scheme, slashes, rest = url.partition("://")
+    if not slashes:
+        raise SamzaError(
+            f"{shown_url(url)} names no file: write {_name(url)}:///shop.db where it is relative, and "
+            f"{_name(url)}:////data/shop.db where it is absolute"
+        )
     path, mark, query = rest.partition("?")
     if mark:
         odd = sorted({name for name, _ in parse_qsl(query, keep_blank_values=True)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import re
@@ -82,6 +83,8 @@ from runtime.systems.host.durable import make_durable
 
 if TYPE_CHECKING:
     from typing import BinaryIO
+
+_log = logging.getLogger("samza_dsl")
 
 ROWS_AT_ONCE = 8_192
 ROWS_PER_PART = 100_000
@@ -242,6 +245,13 @@ class ParquetSink(Sink):
                 f"{self._path} lacks part-{missing[0]:06}{self.suffix}, which the last commit had written: it was "
                 "changed from outside; restore it, or reset the application to write the output anew"
             )
+        if beyond := [number for number in numbers if number > position]:
+            _log.warning(
+                "%s has %d parts more than its last commit had written, which are removed: what a run that died had "
+                "written comes again, and what another program has added is gone. Bind outputs to directories of their "
+                "own",
+                *(self._path, len(beyond)),
+            )
         # From the end, so that a crash in between leaves parts without gaps.
         for number in sorted(numbers, reverse=True):
             if number > position:
@@ -303,6 +313,11 @@ class ParquetSink(Sink):
                     self.save(rows, file)
                     file.flush()
                     os.fsync(file.fileno())
+            if taken := [name for one in unfinished if (name := one.with_name(part)).exists()]:
+                raise Damaged(
+                    f"{taken[0]} is there, and this run has not written it: another program writes to {self._path}. "
+                    "Bind the output to a directory of its own"
+                )
             # Names come last, so that a part that has one is whole. A crash leaves only what `recover` removes.
             for one in unfinished:
                 one.replace(one.with_name(part))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import stat
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,6 +18,8 @@ from runtime.systems.files.folders import Folders
 from runtime.systems.files.places.contents import content_of, packing_of
 from runtime.systems.files.places.locations import DataFile, RemoteFile
 from runtime.systems.host.durable import make_durable
+
+_log = logging.getLogger("samza_dsl")
 
 BLOCK = 1 << 18
 """The bytes of a file that are read at a time: they stay in the processor's caches while they are decoded."""
@@ -196,6 +200,7 @@ class AppendedFile:
 
     Where it is not `lasting`, what is flushed is written, but not made durable. A suffix such as ".gz" has each write
     compressed by itself: what unpacks such files takes several in a row for one, and between them they can be cut.
+    Nobody else may write to it meanwhile: what another program did to it is an error, as ours would lie over it.
     """
 
     def __init__(self, path: Path, lasting: bool = True) -> None:
@@ -206,6 +211,8 @@ class AppendedFile:
         self.path = path
         self._lasting = lasting
         self.length = path.stat().st_size if path.exists() else 0
+        self._left: int | None = None
+        """The bytes that it has as we left it; None where that is not known, as a write has failed or none was made."""
         self._pending = bytearray()
         self._durable = path.exists()
 
@@ -229,8 +236,14 @@ class AppendedFile:
                 f"{self.path} holds {size} bytes, fewer than the {length} of the last commit: it was changed from "
                 "outside; restore it, or reset the application to write it anew"
             )
+        if size > length:
+            _log.warning(
+                "%s has %d bytes more than its last commit had written, and is cut back: what a run that died had "
+                "written comes again, and what another program has added is gone. Bind outputs to files of their own",
+                *(self.path, size - length),
+            )
         self._pending.clear()
-        self.length = length
+        self.length, self._left = length, None
         self._write(sync=True)
 
     def forget(self) -> None:
@@ -239,7 +252,8 @@ class AppendedFile:
 
     def _write(self, sync: bool) -> None:
         """Write what is pending at `length`, over what an earlier write that failed may have left there."""
-        self._durable = False
+        self._check_as_left()
+        self._durable, self._left = False, None
         new = not self.path.exists()
         data = self._pending if self._pack is None or not self._pending else self._pack(bytes(self._pending))
         with system_errors_told(self.path, "written"):
@@ -255,8 +269,23 @@ class AppendedFile:
                 # A new name is durable only with its directory.
                 make_durable(self.path.parent)
         self.length += len(data)
+        self._left = self.length
         self._pending.clear()
         self._durable = sync
+
+    def _check_as_left(self) -> None:
+        """Raise `Damaged` where another program has written to the file, cut or removed it, since we left it."""
+        if self._left is None:
+            return
+        with system_errors_told(self.path, "written"):
+            found = self.path.stat() if self.path.exists() else None
+        if found is None or (stat.S_ISREG(found.st_mode) and found.st_size != self._left):
+            is_now = "is gone" if found is None else f"has {found.st_size} bytes"
+            raise Damaged(
+                f"{self.path} {is_now}, and this run left it with {self._left}: another program writes to it, or has "
+                "changed or removed it. Let nothing else write to what an output is bound to; what was committed is "
+                "there up to where the file is as it was"
+            )
 
 
 def check_not_beyond(offset: int, end: int, path: object) -> None:

@@ -26,6 +26,8 @@ MOST_LOOKS, LOOK_MS = 50, 1.0
 MOST_LEFT_MS, LEFT_LOOK_MS = 30_000.0, 50.0
 """How long containers are waited for whose starter has died, and between two looks: they drain as long by default."""
 _OPEN, _SUSPECT = b"open", b"suspect"
+_WRITER = "user.samza-dsl.writer"
+"""The extended attribute that names the application whose output a file is."""
 
 
 def boot_id() -> bytes:
@@ -118,6 +120,19 @@ def owner_of(directory: Path, app: str) -> int | None:
         return None
     said = path.read_text().strip()
     return int(said) if said.isdigit() else None
+
+
+def writer_of(path: Path) -> str:
+    """Return the application that has marked a file or directory as its output; nothing where none has, or could."""
+    with suppress(OSError, AttributeError):
+        return os.getxattr(path, _WRITER).decode(errors="replace")
+    return ""
+
+
+def mark_writer(path: Path, app: str) -> None:
+    """Mark a file or directory as the output of an application, where the file system keeps such marks."""
+    with suppress(OSError, AttributeError):
+        os.setxattr(path, _WRITER, app.encode())
 
 
 def is_locked(path: Path) -> bool:

@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from runtime.model.errors import NO_SPACE, Damaged, EnvironmentFault, EnvironmentFull, system_errors_told
+from runtime.model.errors import (
+    NO_SPACE,
+    Damaged,
+    EnvironmentFault,
+    EnvironmentFull,
+    system_errors_told,
+)
+from runtime.model.urls import check_is_text
 from runtime.systems.host.doorbell import Doorbell
 from runtime.systems.host.locks import Marker, allocate, locked, survey
 from runtime.systems.log.journal import Journals
@@ -83,6 +90,7 @@ class Database:
     """
 
     def __init__(self, path: Path, sync: bool, most_bytes: int = MAP_SIZES_BYTES[0]) -> None:
+        check_is_text(path)
         self.path = path
         self.sync = sync
         self._most_bytes = most_bytes
