@@ -354,11 +354,12 @@ def test_a_row_that_no_folder_can_name_is_for_the_policy_of_the_output(tmp_path:
     app = App("naming")
     sold = app.input("sold", value=Sold)
     sold.send_to(app.output("all", value=Sold), on_error=dead_letter("unnamed"))
-    rows = [Sold("", 0), *[Sold("Bonn", n) for n in range(1, 9)], Sold("", 9)]
+    long = [Sold("x" * 300, 10), Sold("/" * 90, 11)]  # of more bytes than a name of a folder has
+    rows = [Sold("", 0), *[Sold("Bonn", n) for n in range(1, 9)], *long, Sold("", 9)]
     bind = {"sold": rows, "all": connectors.rolling_files(str(tmp_path / "out"), partition_by="city")}
     run = app.run(tmp_path / "data", bind=bind)
     files = connectors.committed_files(str(tmp_path / "out"))
     assert sorted(n for file in files for n in pq.read_table(file, partitioning=None)["n"].to_pylist()) == [
         *range(1, 9)
     ]
-    assert sum(one.dead_lettered for one in run.metrics().operators) == 2
+    assert sum(one.dead_lettered for one in run.metrics().operators) == 4
