@@ -188,7 +188,7 @@ def folder_name(field: str, value: object) -> str:
     name = f"{_ESCAPED.sub(_escape, field)}={_ESCAPED.sub(_escape, text)}"
     if (size := len(name.encode())) > LONGEST_NAME:
         raise SerdeError(
-            f"a folder can't say {field}={shown(text[:40])}...: its name would have {size} bytes, and {LONGEST_NAME} is the "
+            f"a folder can't say {field}={shown(text[:40])}...: its name would have {size} bytes, of {LONGEST_NAME} at "
             "most: filter such rows out, or map the field to a shorter text"
         )
     return name
