@@ -244,6 +244,22 @@ def test_a_file_system_that_can_not_fence_is_refused(monkeypatch: pytest.MonkeyP
         sink.claim(SinkOwner("shop", "orders", 0, 1, 9, Leg))
 
 
+@pytest.mark.parametrize(
+    ("url", "told"), [("s3://lake/out", r"pip install 'samza-dsl\[s3\]'"), ("az://lake/out", "Install adlfs")]
+)
+def test_a_library_that_is_absent_is_named_as_the_run_begins(
+    url: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(scheme: str) -> type:
+        raise ImportError(f"Install {'s3fs' if scheme == 's3' else 'adlfs'} to access it")
+
+    monkeypatch.setattr("fsspec.core.get_filesystem_class", absent)
+    app = App("absent")
+    app.input("numbers", value=int).send_to(app.output("all", value=int))
+    with pytest.raises(SamzaError, match=rf"^{url}/? needs a library that is not installed: .*{told}"):
+        app.run(tmp_path, bind={"numbers": [1], "all": connectors.rolling_files(url)})
+
+
 def test_by_url_on_the_command_line(place: str, tmp_path: Path) -> None:
     url = f"rolling:{place}?kind=jsonl&rows=3&every_ms=500"
     copying().run(tmp_path, bind={"legs": [Leg(1)], "copies": url})
