@@ -619,19 +619,32 @@ def _is_uuid(text: str) -> bool:
 
 def _number(datum: object, schema: Schema) -> object:
     """Return a number that a float or double keeps; one that has a better type in the union is not written as that."""
-    if type(datum) is not int and type(datum) is not float:
+    is_double = schema["type"] == "double"
+    if type(datum) is float:
+        kept = datum if is_double or datum != datum else _single(datum)
+        if kept == datum or kept is datum:
+            return datum
+        is_beyond = kept is None
+        if not is_beyond and "double" not in schema[BESIDE]:
+            return datum  # rounded, as every float of 32 bits is
+        return _Lost(f"{datum}, which is beyond 32 bits" if is_beyond else f"{datum}, for which the union has a double")
+    if type(datum) is not int:
         return datum
-    beside, bits = schema.get(BESIDE, ()), 32 if schema["type"] == "float" else 64
-    if type(datum) is int and datum.bit_length() <= max(_WHOLE_BITS.get(one, -1) for one in (*beside, "")):
+    if datum.bit_length() <= max((_WHOLE_BITS.get(one, -1) for one in schema[BESIDE]), default=-1):
         return _Lost(f"{datum}, for which the union has another type")
+    with suppress(OverflowError):
+        if (float(datum) if is_double else _single(datum)) == datum:
+            return datum
+    return _Lost(f"{datum}, of which a {schema['type']} keeps another number")
+
+
+def _single(number: float) -> float | None:
+    """Return a number as 32 bits keep it; None for one that is beyond them."""
     try:
-        kept = struct.unpack("<f", struct.pack("<f", datum))[0] if bits == 32 else float(datum)
+        kept: float = struct.unpack("<f", struct.pack("<f", number))[0]
     except OverflowError:
-        return _Lost(f"{datum}, which is beyond {bits} bits")
-    if type(datum) is int and kept != datum:
-        return _Lost(f"{datum}, of which {bits} bits of a float keep {int(kept)}")
-    is_rounded = kept != datum and datum == datum
-    return _Lost(f"{datum}, for which the union has a double") if is_rounded and "double" in beside else datum
+        return None
+    return kept
 
 
 def _kept_apart(part: Schema, union: Sequence[Schema] = ()) -> Schema:
