@@ -131,6 +131,46 @@ def test_the_connectors_of_the_tutorial_work(tmp_path, monkeypatch):
     assert "exactly once: its positions are in the transaction of the rows" in shown
 
 
+PLACES = {
+    "a folder that grows, here or in an object store": ["rolling:out", "rolling:s3://lake/out"],
+    "JSON lines, CSV, Parquet, Avro and Arrow files": [
+        f"out.{name}" for name in ["jsonl", "csv", "parquet", "avro", "arrow"]
+    ],
+    "SQLite, Postgres": ["sqlite:///out.db?table=t", "postgres://here/db?table=t&key=id"],
+    "DuckDB": ["duckdb:///out.duckdb?table=t"],
+    "Redis": ["redis://here?hash=t", "redis://here?stream=t"],
+    "HTTP": ["webhook+https://here/t", "webhook+http://here/t"],
+    "a Kafka topic elsewhere": ["kafka://here:9092/t"],
+    "`TransactionalSink`": [connectors.TransactionalSink],
+    "`PositionedSink`": [connectors.PositionedSink],
+    "`IdempotentSink`": [connectors.IdempotentSink],
+    "`AtLeastOnceSink`": [connectors.AtLeastOnceSink],
+}
+"""What is bound to an output, by the rows of the table of all places that say what is promised."""
+NOT_BOUND = {"the embedded log, a Kafka environment", "frames of pandas, polars and Arrow"}
+
+
+def test_a_plan_shows_of_each_place_what_the_table_of_places_promises(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = 'from samza_dsl import App\napp = App("a")\napp.input("i", value=int).send_to(app.output("o", value=int))\n'
+    (tmp_path / "promising.py").write_text(text)
+    page = (DOCS / "connectors.md").read_text()
+    table = page[page.index("| place |") : page.index("All of them work in one process")]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:] if line]
+    promised = {place: promise for place, _, _, promise in rows if promise}
+    assert promised.keys() == PLACES.keys() | NOT_BOUND
+    for place, bound in PLACES.items():
+        said = re.split("[:;]", promised[place])[0]
+        for one in bound:
+            if isinstance(one, type):
+                shown = one.promise
+            else:
+                done = CliRunner().invoke(commands, ["plan", "promising.py", "--bind", f"o={one}"])
+                assert done.exit_code == 0, done.output
+                shown = re.search(r"writes +o .*\((.*)\)$", done.stdout, re.MULTILINE)[1]
+            assert shown.startswith(said), (place, one, shown)
+
+
 @pytest.mark.ci
 def test_the_commands_of_the_tutorial_on_redis_work(tmp_path, monkeypatch):
     """As they stand there, but for where the server is, in processes of their own."""

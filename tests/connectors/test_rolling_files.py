@@ -244,6 +244,22 @@ def test_a_file_system_that_can_not_fence_is_refused(monkeypatch: pytest.MonkeyP
         sink.claim(SinkOwner("shop", "orders", 0, 1, 9, Leg))
 
 
+@pytest.mark.parametrize(
+    ("url", "told"), [("s3://lake/out", r"pip install 'samza-dsl\[s3\]'"), ("az://lake/out", "Install adlfs")]
+)
+def test_a_library_that_is_absent_is_named_as_the_run_begins(
+    url: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(scheme: str) -> type:
+        raise ImportError(f"Install {'s3fs' if scheme == 's3' else 'adlfs'} to access it")
+
+    monkeypatch.setattr("fsspec.core.get_filesystem_class", absent)
+    app = App("absent")
+    app.input("numbers", value=int).send_to(app.output("all", value=int))
+    with pytest.raises(SamzaError, match=rf"^{url}/? needs a library that is not installed: .*{told}"):
+        app.run(tmp_path, bind={"numbers": [1], "all": connectors.rolling_files(url)})
+
+
 def test_by_url_on_the_command_line(place: str, tmp_path: Path) -> None:
     url = f"rolling:{place}?kind=jsonl&rows=3&every_ms=500"
     copying().run(tmp_path, bind={"legs": [Leg(1)], "copies": url})
@@ -354,11 +370,12 @@ def test_a_row_that_no_folder_can_name_is_for_the_policy_of_the_output(tmp_path:
     app = App("naming")
     sold = app.input("sold", value=Sold)
     sold.send_to(app.output("all", value=Sold), on_error=dead_letter("unnamed"))
-    rows = [Sold("", 0), *[Sold("Bonn", n) for n in range(1, 9)], Sold("", 9)]
+    long = [Sold("x" * 300, 10), Sold("/" * 90, 11)]  # of more bytes than a name of a folder has
+    rows = [Sold("", 0), *[Sold("Bonn", n) for n in range(1, 9)], *long, Sold("", 9)]
     bind = {"sold": rows, "all": connectors.rolling_files(str(tmp_path / "out"), partition_by="city")}
     run = app.run(tmp_path / "data", bind=bind)
     files = connectors.committed_files(str(tmp_path / "out"))
     assert sorted(n for file in files for n in pq.read_table(file, partitioning=None)["n"].to_pylist()) == [
         *range(1, 9)
     ]
-    assert sum(one.dead_lettered for one in run.metrics().operators) == 2
+    assert sum(one.dead_lettered for one in run.metrics().operators) == 4

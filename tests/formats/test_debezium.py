@@ -537,6 +537,19 @@ def test_what_is_no_change_is_not_written():
         Debezium(Order, key="number")
 
 
+def test_a_change_of_another_key_than_its_row_s_is_not_written():
+    """An envelope has the row alone: read again, the change would be of another key."""
+    serde = Debezium(Order, key="id")
+    for good in (Change(1, None, Order(1)), Change(1, Order(1), None), Change(2, Order(1), Order(2))):
+        assert serde.decode(serde.encode(good)) == good
+    for wrong in (Change(2, None, Order(1)), Change("1", Order(1), None), Change(1, Order(1), Order(2))):
+        with pytest.raises(SerdeError, match=r"key .*, and its row has .*: write Change\("):
+            serde.encode(wrong)
+    assert Debezium(Order, key="id", changes=False).decode(serde.encode(Change(1, None, Order(1)))) == Order(1)
+    by_two = Debezium(Order, key=("id", "cents"))
+    assert by_two.decode(by_two.encode(Change([1, 2], None, Order(1, 2)))).key == (1, 2)
+
+
 @pytest.mark.parametrize(
     ("name", "told", "kind", "value"),
     [

@@ -3,6 +3,7 @@
 import datetime as dt
 import math
 from contextlib import suppress
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,40 @@ def test_a_frame_is_read_and_an_output_is_one(made: str, trips: list[Trip]) -> N
     assert found.to_arrow().schema.names == SCHEMA.names
     assert found.to_polars().to_dicts() == table(trips).to_pylist()
     assert list(found.to_pandas().columns) == SCHEMA.names and len(found.to_pandas()) == len(trips)
+    again = copying().run(MemoryEnvironment(), bind={"trips": found.to_pandas()})
+    assert again.received("copies") == trips
+
+
+def test_whole_numbers_of_a_frame_of_pandas_keep_their_digits_beside_what_is_none() -> None:
+    class Part(msgspec.Struct):
+        n: int | None
+
+    class Counted(msgspec.Struct):
+        n: int | None
+        many: list[int | None]
+        part: Part
+
+    big = 2**62 + 1
+    put = [Counted(big, [big, None], Part(big)), Counted(None, [], Part(None))]
+    app = App("counting")
+    app.input("counts", value=Counted).send_to(app.output("copies", value=Counted))
+    found = app.run(MemoryEnvironment(), bind={"counts": put}).output("copies").to_pandas()
+    assert str(found["n"].dtype) == "Int64" and [*found["n"]] == [big, pd.NA]
+    assert [*found["many"][0]] == [big, None] and found["part"][0] == {"n": big}
+    assert app.run(MemoryEnvironment(), bind={"counts": found}).received("copies") == put
+
+
+def test_decimals_that_polars_has_not_are_told() -> None:
+    class Paid(msgspec.Struct):
+        sums: list[Decimal]
+
+    put = [Paid([Decimal("1" * 50)])]
+    app = App("paying")
+    app.input("paid", value=Paid).send_to(app.output("copies", value=Paid))
+    found = app.run(MemoryEnvironment(), bind={"paid": put}).output("copies")
+    assert found.to_arrow().to_pylist() == [{"sums": [Decimal("1" * 50)]}]
+    with pytest.raises(SamzaError, match=r"38 digits in 'sums'.*to_arrow\(\)"):
+        found.to_polars()
 
 
 def test_nan_stays_a_number_and_what_is_missing_is_none() -> None:

@@ -3,8 +3,9 @@
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -434,3 +435,25 @@ def test_a_position_that_is_no_number_is_told() -> None:
 def test_a_sink_that_is_tried_once_has_lost_nothing(seed: int) -> None:
     kept = Kept()
     check_sink(kept.transactional, kept.content, ROWS, times=1, seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_connection_of_a_sink_that_died_holds_no_lock(tmp_path: Path, seed: int) -> None:
+    """The end of a process lets go of its locks; a sink that trusts in that keeps its promise."""
+    path = tmp_path / "rows.db"
+
+    def write(rows: Sequence[SinkRow]) -> None:
+        database = sqlite3.connect(path, timeout=0.01)
+        database.execute("CREATE TABLE IF NOT EXISTS found (key TEXT PRIMARY KEY, n INTEGER)")
+        for row in rows:
+            database.execute("INSERT OR REPLACE INTO found VALUES (?, ?)", (row.key, row.value))
+        database.commit()
+        database.close()
+
+    def content() -> list[int]:
+        with closing(sqlite3.connect(path)) as database:
+            known = database.execute("SELECT name FROM sqlite_master").fetchall()
+            return [n for (n,) in database.execute("SELECT n FROM found")] if known else []
+
+    rows = [SinkRow(n, key=f"key-{n % 4}") for n in range(20)]
+    check_sink(lambda: IdempotentSink("sqlite by hand", write), content, rows, seed=seed)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -11,6 +13,7 @@ from functools import partial
 from io import BytesIO
 from itertools import repeat
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -549,24 +552,50 @@ def _copied(read: Callable[..., Datum], file: BytesIO, schema: Schema) -> Datum:
     return deepcopy(read(file, schema))
 
 
-class _Lost(str):
-    """Words for a time of which something would be lost, in its place: nobody takes them for one."""
+class _Lost(msgspec.Struct):
+    """Words for a datum that a type would keep as another, in its place: no type takes them for one."""
 
-    __slots__ = ()
-    __repr__ = str.__str__
+    words: str
+
+    def __repr__(self) -> str:
+        return self.words
+
+
+BESIDE = "beside"
+"""The entry of a type in a union that has the names of the plain ones there."""
+_TAKEN: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "long": (int,),
+    "float": (int, float),
+    "double": (int, float),
+    "string": (str,),
+    "bytes": (bytes,),
+}
+"""The data that are of a plain type, and of others only where a union has no such type."""
+_WHOLE_BITS = {"int": 31, "long": 63}
 
 
 def _kept_whole(writers: Mapping[str, Callable[..., object]]) -> dict[str, Callable[..., object]]:
-    """Return what prepares times as fastavro does, but for those of which it would lose something without a word.
+    """Return what prepares data as fastavro does, but for those of which it would lose something without a word.
 
-    It cuts microseconds off, drops zones, and takes a time without one for a time of the machine's.
+    It cuts microseconds off, drops zones, takes a time without one for a time of the machine's, and a moment for its
+    day. Of a union it takes the first type into which a datum goes in any way: a number into a date, and text as well.
     """
 
     def whole(name: str, prepare: Callable[..., object]) -> Callable[..., object]:
         is_instant, has_millis = name.startswith("long-timestamp-"), name.endswith("-millis")
+        is_time = name.endswith(("-millis", "-micros"))
 
         def prepared(datum: object, schema: Schema) -> object:
+            if any(type(datum) in _TAKEN[one] for one in schema.get(BESIDE, ())):
+                return _Lost(f"{datum!r}, for which the union has another type")
+            if name == "string-uuid" and type(datum) is str and not _is_uuid(datum):
+                return _Lost(f"{datum!r}, which is no UUID")
             if not isinstance(datum, dt.datetime | dt.time):
+                return prepare(datum, schema)
+            if name == "int-date":
+                return _Lost(f"{datum}, which has a time, where the schema has a date: take its date() first")
+            if not is_time:
                 return prepare(datum, schema)
             if (datum.tzinfo is not None) != is_instant:
                 has, wants = ("no time zone", "instants") if is_instant else ("a time zone", "none")
@@ -577,14 +606,71 @@ def _kept_whole(writers: Mapping[str, Callable[..., object]]) -> dict[str, Calla
 
         return prepared
 
-    times = {name: made for name, made in writers.items() if name.endswith(("-millis", "-micros"))}
-    return {f"{name}{WHOLE}": whole(name, made) for name, made in times.items()}
+    numbers = dict.fromkeys((f"{base}-{WHOLE}" for base in ("float", "double")), _number)
+    logical = {name: made for name, made in writers.items() if not name.endswith(WHOLE)}
+    return {**numbers, **{f"{name}{WHOLE}": whole(name, made) for name, made in logical.items()}}
+
+
+def _is_uuid(text: str) -> bool:
+    with suppress(ValueError):
+        return bool(UUID(text))
+    return False
+
+
+def _number(datum: object, schema: Schema) -> object:
+    """Return a number that a float or double keeps; one that has a better type in the union is not written as that."""
+    is_double = schema["type"] == "double"
+    if type(datum) is float:
+        kept = datum if is_double or datum != datum else _single(datum)
+        if kept == datum or kept is datum:
+            return datum
+        is_beyond = kept is None
+        if not is_beyond and "double" not in schema[BESIDE]:
+            return datum  # rounded, as every float of 32 bits is
+        return _Lost(f"{datum}, which is beyond 32 bits" if is_beyond else f"{datum}, for which the union has a double")
+    if type(datum) is not int:
+        return datum
+    if datum.bit_length() <= max((_WHOLE_BITS.get(one, -1) for one in schema[BESIDE]), default=-1):
+        return _Lost(f"{datum}, for which the union has another type")
+    with suppress(OverflowError):
+        if (float(datum) if is_double else _single(datum)) == datum:
+            return datum
+    return _Lost(f"{datum}, of which a {schema['type']} keeps another number")
+
+
+def _single(number: float) -> float | None:
+    """Return a number as 32 bits keep it; None for one that is beyond them."""
+    try:
+        kept: float = struct.unpack("<f", struct.pack("<f", number))[0]
+    except OverflowError:
+        return None
+    return kept
+
+
+def _kept_apart(part: Schema, union: Sequence[Schema] = ()) -> Schema:
+    """Return a part of a schema, changed where it is, that takes for its types only what they keep."""
+    if isinstance(part, list):
+        return [_kept_apart(one, part) for one in part]
+    if part == "float" or part == "double":
+        part = {"type": part}
+    if not isinstance(part, dict):
+        return part
+    for one in part.get("fields", ()):
+        one["type"] = _kept_apart(one["type"])
+    for name in ("items", "values"):
+        if name in part:
+            part[name] = _kept_apart(part[name])
+    base, logical = part["type"], part.get("logicalType", "")
+    if base in ("float", "double") or logical:
+        part["logicalType"] = f"{logical}{WHOLE}"
+        part[BESIDE] = [one for one in union if isinstance(one, str) and one in _TAKEN]
+    return part
 
 
 def _with_data(schema: Schema, tells_records: bool) -> tuple[Schema, bool]:
     """Return a schema whose defaults are data, which fastavro takes as JSON has them, and whether some hold others.
 
-    Of its times nothing is lost where they are written.
+    Nothing of them is kept as another datum without a word where it is written.
     """
     schema = deepcopy(schema)
     parts, fields, named = [schema], list[dict[str, Any]](), dict[str, Schema]()
@@ -597,10 +683,7 @@ def _with_data(schema: Schema, tells_records: bool) -> tuple[Schema, bool]:
     data = [_of_default(one["type"], one["default"], named, tells_records) for one in fields]
     for one, datum in zip(fields, data, strict=True):
         one["default"] = datum
-    for part in parts:
-        if isinstance(part, dict) and str(part.get("logicalType")).endswith(("-millis", "-micros")):
-            part["logicalType"] += WHOLE
-    return schema, any(isinstance(datum, list | dict) for datum in data)
+    return _kept_apart(schema), any(isinstance(datum, list | dict) for datum in data)
 
 
 def _of_default(schema: Schema, said: Datum, named: Mapping[str, Schema], tells_records: bool) -> Datum:

@@ -23,6 +23,7 @@ from runtime.encoding.formats.avro_shapes import name_of
 from runtime.encoding.formats.registry import SchemaRegistry
 from runtime.encoding.formats.rows import VALUE, converted, fields_wanted, nested_in
 from runtime.encoding.formats.subjects import SubjectPlace
+from runtime.encoding.json_text import to_json
 from runtime.encoding.serdes import REFUSALS, Json
 from runtime.encoding.value_types import as_plain, json_told
 from runtime.model.errors import SerdeError
@@ -139,7 +140,15 @@ class Debezium:
         if not isinstance(value, Change) or (value.old is None and value.new is None):
             raise SerdeError(f"{self!r} got {value!r}: write a Change, of which the row before or after is there")
         op = MADE[0] if value.old is None else DELETE if value.new is None else CHANGED
-        return self._inner.encode(ChangeEnvelope(value.old, value.new, op))
+        data = self._inner.encode(ChangeEnvelope(value.old, value.new, op))
+        own = value.key if self.key is None else self._key_of(value.old if value.new is None else value.new)
+        # A key of any type that was kept is as JSON has it, a list for a tuple.
+        if own is not value.key and own != value.key and to_json(own) != to_json(value.key):
+            raise SerdeError(
+                f"{self!r} got a Change of the key {value.key!r}, and its row has {own!r}: write Change({own!r}, …): "
+                "an envelope has the row alone"
+            )
+        return data
 
     def decode(self, data: bytes) -> Any:
         """Return the change in an envelope; raises SerdeError for what is none, or no change of a row."""

@@ -36,23 +36,41 @@ class OutputFrame:
         return table_of(values, self._kind, f"output {self._stream!r}")
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a frame of pandas; raises SamzaError where that is absent."""
+        """Return a frame of pandas; raises SamzaError where that is absent.
+
+        Whole numbers beside what is None are of pandas' types that have both: as floats they would be rounded.
+        """
         table = self.to_arrow()
+        numbers = {one.name: str(one.type) for one in table.schema if str(one.type) in ("int64", "uint64")}
+        nullable = {name: kind.replace("int", "Int").replace("uI", "UI") for name, kind in numbers.items()}
         try:
-            return table.to_pandas()
+            frame = table.to_pandas(integer_object_nulls=True)
+            return frame.astype({name: kind for name, kind in nullable.items() if table[name].null_count})
         except ImportError as error:
             raise SamzaError("to_pandas() needs pandas: pip install pandas") from error
 
     def to_polars(self) -> pl.DataFrame:
-        """Return a frame of polars; raises SamzaError where that is absent."""
+        """Return a frame of polars; raises SamzaError where that is absent, and for decimals that it has not."""
         try:
             import polars as pl
         except ImportError as error:
             raise SamzaError("to_polars() needs polars: pip install polars") from error
-        found = pl.from_arrow(self.to_arrow())
+        table = self.to_arrow()
+        if wide := [one.name for one in table.schema if _is_wide(one.type)]:
+            raise SamzaError(
+                f"output {self._stream!r} has decimals of more than 38 digits in {', '.join(map(repr, wide))}, which "
+                "polars has not: take to_arrow() or to_pandas(), or make them text"
+            )
+        found = pl.from_arrow(table)
         assert isinstance(found, pl.DataFrame)
         return found
 
     def _repr_html_(self) -> str:
         """Return the table as a notebook shows it."""
         return str(self.to_pandas()._repr_html_())
+
+
+def _is_wide(kind: pa.DataType) -> bool:
+    """Return whether a type of Arrow is of decimals beyond 38 digits, or holds such."""
+    inner = (kind.field(place).type for place in range(kind.num_fields))
+    return str(kind).startswith("decimal256") or any(map(_is_wide, inner))

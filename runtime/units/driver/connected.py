@@ -166,8 +166,9 @@ def _bounded(stream: str, source: AnySource) -> ConnectedSource | PulledSource:
         raise _refused(stream, wrong, "let a live run read it, and run this one over its stream")
     if isinstance(source, PulledSource):
         if source.snapshot is None:
-            wrong = f"{source.name} tells changes, for which it keeps something in the database of whoever reads on"
-            raise _refused(stream, wrong, 'name a column in whose order all rows are read once, by="id" or &by=id')
+            wrong = f"{source.name} tells changes, for which it keeps something in the place of whoever reads on"
+            instead = 'give one of yours a snapshot=, or name a column that tells an order, by="id" or &by=id'
+            raise _refused(stream, wrong, instead)
         return replace(source, pull=source.snapshot)
     return source
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from operators.core.wording import shown
 from runtime.model.errors import SamzaError, SerdeError
 from runtime.model.urls import shown_file
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 FolderFields = tuple[tuple[str, str | None], ...]
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 """Stands for None in the name of a folder, as Hive and Spark write it."""
+LONGEST_NAME = 255
+"""The bytes that a name of a folder has at most, on Linux and in HDFS."""
 OBJECT_STORES = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "gcs": "gs", "abfs": "abfs", "abfss": "abfss"}
 """Schemes whose first name is that of a bucket, and what Arrow calls them."""
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
@@ -182,7 +185,13 @@ def folder_name(field: str, value: object) -> str:
             f"a folder can't say {field}={value!r}, which whoever reads it takes for None: filter such rows out, or "
             "map the field to another text"
         )
-    return f"{_ESCAPED.sub(_escape, field)}={_ESCAPED.sub(_escape, text)}"
+    name = f"{_ESCAPED.sub(_escape, field)}={_ESCAPED.sub(_escape, text)}"
+    if (size := len(name.encode())) > LONGEST_NAME:
+        raise SerdeError(
+            f"a folder can't say {field}={shown(text[:40])}...: its name would have {size} bytes, of {LONGEST_NAME} at "
+            "most: filter such rows out, or map the field to a shorter text"
+        )
+    return name
 
 
 def _escape(found: re.Match[str]) -> str:

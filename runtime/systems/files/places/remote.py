@@ -163,6 +163,11 @@ def written_system(url: str) -> tuple[AbstractFileSystem, str]:
         raise ValueError(f"fsspec knows file systems by a scheme and two slashes, and not by {shown_file(url)}")
     with needs("fsspec", f"{shown_file(url)} needs", "files"):
         from fsspec.core import url_to_fs
-    # What was listed is asked for anew at each look: files come, and others write.
-    system, path = url_to_fs(url, use_listings_cache=False)
+    try:
+        # What was listed is asked for anew at each look: files come, and others write.
+        system, path = url_to_fs(url, use_listings_cache=False)
+    except ImportError as error:
+        is_s3 = OBJECT_STORES.get(url.partition(":")[0].lower()) == "s3"
+        instead = "pip install 'samza-dsl[s3]'" if is_s3 else error
+        raise SamzaError(f"{shown_file(url)} needs a library that is not installed: {instead}") from error
     return system, path
