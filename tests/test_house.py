@@ -9,7 +9,7 @@ from tests.source import PACKAGES, ROOT, tree
 
 STILL_OPEN = {
     "product files": 493,
-    "thousand lines without comments": 115.1,
+    "thousand lines without comments": 115.4,
 }
 """The numbers that bars which do not hold yet may have: they go towards the aim, but for sizes that a feature adds."""
 
