@@ -373,7 +373,10 @@ class Chaos:
         self._ends_well("run on to the end of the input")
 
     def _ends_well(self, how: str) -> None:
-        code = self.starter.wait(PATIENCE_S)
+        try:
+            code: object = self.starter.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            code = f"nothing in {PATIENCE_S} s"
         assert code == 0, f"{how}, the run ends with {code}: {self.told()}"
 
     def cut_changelogs(self) -> None:
