@@ -97,8 +97,8 @@ class Model:
                 found.add(id)
             elif now.lies == was.lies or (now.lies[0], was.lies[0]) == (1, 1):
                 continue
-            elif now.lies[1] != was.lies[1]:
-                found.add(id)
+            elif now.lies[1] and not was.lies[1]:
+                found.add(id)  # nobody knows where the writer of the input has that key
         return found
 
     def forget(self, ids):
