@@ -111,10 +111,9 @@ def test_a_run_without_state_takes_new_partitions_up_as_it_goes(where, how, run,
         ("log", STORED, ()),
         ("cluster", STORED, ("--containers", "2")),
         ("cluster", BY_VALUE, ()),
-        ("log", BY_VALUE, ()),
         ("cluster", BY_VALUE, ("--containers", "2")),
     ],
-    ids=["alone", "bound", "containers", "by value", "by value, bound", "by value, containers"],
+    ids=["alone", "bound", "containers", "by value", "by value, containers"],
 )
 def test_state_by_a_topics_keys_follows_them_as_a_run_goes(where, key, how, run, ran, broker, topics):
     produce(broker, f"{topics}-words", (0, b"k", b"ka"), (0, b"l", b"la"))
