@@ -99,7 +99,10 @@ def to_regroup(environment: Environment, graph: Graph, bindings: Bindings, count
             "of its key, which has the state that the key had",
             *(graph.app, stream, counts[stream], had, why, stream_behind(graph, id)),
         )
-    return [*found, *_met(graph, found)]
+    for id in (met := _met(graph, found)):
+        words = "%s: keys of %r meet those of an input that goes by its keys now, so its messages go through %r, too"
+        _log.warning(words, graph.app, graph.inputs[id].stream, stream_behind(graph, id))
+    return [*found, *met]
 
 
 def _can_follow(graph: Graph, id: str) -> bool:

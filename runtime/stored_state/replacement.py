@@ -107,13 +107,14 @@ def staged(
 ) -> dict[str, int]:
     """Write entries to where nobody looks, in commits of bounded size, and return the number of each operator's.
 
-    Raises what `doubled` returns where two have one place, unless they are known to lie `apart`.
+    Raises what `doubled` returns where two have one place. Where they are known to lie `apart`, what was written before
+    is not asked for it.
 
     Where it raises, what it has written is removed again; where it is killed, by whoever owns the application next.
     """
     stores: set[str] = set()
     try:
-        return _staged(environment, app, entries, stores, None if apart else doubled)
+        return _staged(environment, app, entries, stores, apart, doubled)
     except BaseException:
         environment.forget(app, stores)
         raise
@@ -124,7 +125,8 @@ def _staged(
     app: str,
     entries: Iterable[tuple[str, Stored]],
     stores: set[str],
-    doubled: Callable[[str, Stored], Exception] | None,
+    apart: bool,
+    doubled: Callable[[str, Stored], Exception],
 ) -> dict[str, int]:
     pending: dict[tuple[str, int], dict[bytes, bytes]] = defaultdict(dict)
     counts: dict[str, int] = defaultdict(int)
@@ -134,17 +136,15 @@ def _staged(
         store = STAGED + one.operator
         stores.add(store)
         mine = pending[store, one.task]
-        is_there = written and environment.state_get(app, store, one.task, one.place) is not None
-        if doubled is not None and (is_there or one.place in mine):
+        if one.place in mine or (written and environment.state_get(app, store, one.task, one.place) is not None):
             raise doubled(where, one)
-        assert one.place not in mine, "entries that lie apart have places of their own"
         mine[one.place] = one.value
         counts[one.operator] += 1
         held, size_bytes = held + 1, size_bytes + len(one.place) + len(one.value)
         if held >= COPIED_AT_ONCE or size_bytes >= COPIED_BYTES:
             _write(environment, app, pending)
             pending.clear()
-            held, size_bytes, written = 0, 0, doubled is not None
+            held, size_bytes, written = 0, 0, not apart
     if pending:
         _write(environment, app, pending)
     return dict(counts)

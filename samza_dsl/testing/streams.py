@@ -188,9 +188,7 @@ class Streams:
         if not lies_by_key or spec.partitions is not None or spec.is_pattern:
             return False
         return all(
-            self._hashed(spec, one, count, partition) == partition
-            for partition, records in left.items()
-            for one in records
+            _by_key(spec, one, count, partition) == partition for partition, records in left.items() for one in records
         )
 
     def grow(self, stream: str, times: int, left: Mapping[int, Sequence[Record]]) -> dict[int, list[Record]]:
@@ -200,15 +198,9 @@ class Streams:
         found: dict[int, list[Record]] = {}
         for partition, records in left.items():
             for one in records:
-                to = self._hashed(spec, one, count, partition)
+                to = _by_key(spec, one, count, partition)
                 found.setdefault(to, []).append(replace(one, partition=None))
         return found
-
-    def _hashed(self, spec: Input, record: Record, count: int, keyless: int) -> int:
-        """Return where the hash of a record's key puts it among so many partitions; without a key it is `keyless`."""
-        stored = self._encoded(spec, [record]).keys or (None,) if spec.key_of is None else ()
-        key = stored[0] if stored else _computed_key(spec, record.value)
-        return keyless if key is None else murmur2(key) % count
 
     def append_bytes(self, stream: str, data: bytes | None, key: bytes | None, partition: int) -> None:
         """Append a record as it is stored."""
@@ -330,6 +322,12 @@ def place_of(spec: Input, partitions: int, given: object) -> int | None:
     else:
         key = _computed_key(spec, record.value)
     return None if key is None else murmur2(key) % partitions
+
+
+def _by_key(spec: Input, record: Record, partitions: int, keyless: int) -> int:
+    """Return where the hash of a record's key puts it among so many partitions; without a key it is `keyless`."""
+    place = place_of(spec, partitions, replace(record, partition=None))
+    return keyless if place is None else place
 
 
 def time_of(spec: Input, given: object) -> int:

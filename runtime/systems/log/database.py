@@ -13,13 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from runtime.model.errors import (
-    NO_SPACE,
-    Damaged,
-    EnvironmentFault,
-    EnvironmentFull,
-    system_errors_told,
-)
+from runtime.model.errors import NO_SPACE, Damaged, EnvironmentFault, EnvironmentFull, system_errors_told
 from runtime.model.urls import check_is_text
 from runtime.systems.host.doorbell import Doorbell
 from runtime.systems.host.locks import Marker, allocate, locked, survey
